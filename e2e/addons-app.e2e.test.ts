@@ -16,7 +16,10 @@ let server: Server;
 let project: Project;
 let postgres: Addon;
 let redis: Addon;
-/** Directory of the app's repository. It contains the app's dependencies, so that the build needs no registry. */
+/**
+ * Directory of the app's repository. The repository contains the app's dependencies, so that the build needs no
+ * registry.
+ */
 const repository = mkdtempSync(join(tmpdir(), "kontor-addons-app-"));
 
 beforeAll(async () => {

@@ -1,6 +1,6 @@
 /**
- * Public add-ons on an address beyond loopback. They are reached from outside only by TLS, at their returned addresses,
- * by common clients. The outside is the namespace that simulates the internet.
+ * Public add-ons on an address beyond loopback. Clients reach the add-ons from outside only by TLS, at their returned
+ * addresses. The outside is the namespace that simulates the internet.
  */
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,7 +1,7 @@
 /**
  * The egress of a restricted sandbox: its allowlist through the proxy, and attempts on every other path from inside. A
- * namespace of the test run simulates the internet. It also owns private addresses and the metadata address, and counts
- * arriving packets.
+ * namespace of the test run simulates the internet. This namespace also owns private addresses and the metadata
+ * address, and counts arriving packets.
  */
 import { spawn } from "node:child_process";
 import { once } from "node:events";

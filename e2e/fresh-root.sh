@@ -1,13 +1,14 @@
 #!/bin/sh
-# Proves the set-up where nothing is installed: makes a minimal root of one Debian release (apt, mount and the
-# certificates; no Node, no compiler, no runsc), puts a clone of this repository in, and runs `./kontor up` there in a
-# mount and process namespace of its own. Opt-in (`kontor test --fresh-root`): it fetches every package anew and takes
-# some minutes.
+# Tests the set-up on a host without packages. Makes a minimal root directory of one Debian release (apt, mount and the
+# certificates; no Node, no compiler, no runsc) with a clone of this repository. Runs `./kontor up` there, in its own
+# mount and process namespaces. The test is opt-in (`kontor test --fresh-root`), because it fetches every package again
+# and takes some minutes.
 #
 #   sh e2e/fresh-root.sh [bookworm|trixie]
 #
-# The network namespace and the control groups are the host's, hence other ports and another instance number. The
-# root is entered by pivot_root: in a plain chroot the kernel refuses user namespaces (unshare(2), EPERM).
+# The network namespace and the control groups are those of the host, so the test uses other ports and another instance
+# number. It enters the root directory by pivot_root: in a plain chroot the kernel refuses user namespaces (unshare(2),
+# EPERM).
 set -eu
 
 port=18080
@@ -29,11 +30,11 @@ if [ "${1:-}" = inside ]; then
     KONTOR_INSTANCE="$instance" KONTOR_TLS_PORT="$tls_port" sh -c '
       umount -l /.outside && rmdir /.outside
       cd /opt/kontor || exit 1
-      # machines run on without their server: here everything has to go
+      # Machines outlive their server, so they are killed here.
       stop() {
         ./kontor down
-        node_modules/.bin/node -e "import(\"./e2e/clean.ts\").then((clean) => clean.removeHostTraces(\"/var/lib/kontor\"))"
-        # a frozen process does not die of the SIGKILL at the end of its namespace (cgroup-v1/freezer-subsystem.rst)
+        node_modules/.bin/node -e "import(\"./e2e/support/clean.ts\").then((clean) => clean.removeHostTraces(\"/var/lib/kontor\"))"
+        # The SIGKILL at the end of a namespace does not kill a frozen process (cgroup-v1/freezer-subsystem.rst).
         for state in /sys/fs/cgroup/freezer/kontor"$KONTOR_INSTANCE"/*/freezer.state; do
           if [ -f "$state" ]; then echo THAWED >"$state"; fi
         done
@@ -50,7 +51,7 @@ fi
 [ "$(id -u)" = 0 ] || { echo "fresh-root.sh: needs root" >&2; exit 1; }
 root=$(mktemp -d /var/tmp/kontor-fresh-root.XXXXXX)
 clean_up() {
-  # the processes and mounts went with their namespaces; what lies in the host's network and control groups is left
+  # Processes and mounts ended with their namespaces. Objects in the host's network and control groups remain.
   for family in inet netdev ip; do nft delete table "$family" "kontor$instance" 2>/dev/null || true; done
   find /sys/fs/cgroup -depth -type d -path "*/kontor$instance*" -exec rmdir {} + 2>/dev/null || true
   rm -rf --one-file-system "$root"
@@ -61,7 +62,7 @@ trap 'exit 130' INT TERM
 codename=${1:-bookworm}
 started=$(date +%s)
 echo "── a minimal root of $codename"
-# from the host's own mirrors
+# The packages come from the host's own mirrors.
 (cd "$product" && CODENAME=$codename node_modules/.bin/node --input-type=module -e '
   const { hostMirrors, sourcesList } = await import("./runtime/src/rootfs/sources.ts");
   process.stdout.write(sourcesList(await hostMirrors(), process.env.CODENAME, ["main"]));

@@ -1,7 +1,7 @@
 /**
- * Egress attempts from inside. The uplink leads to a namespace of the test run that simulates the internet. It also
- * owns every address that a machine must not reach, and counts arriving packets. A path counts as closed only if no
- * packet arrived, not just if no response returned.
+ * Egress attempts from inside. The uplink leads to a namespace of the test run that simulates the internet. This
+ * namespace also owns every address that a machine must not reach, and counts arriving packets. A path counts as closed
+ * only if no packet arrived, not just if no response returned.
  */
 import { createServer, type Server as HttpServer } from "node:http";
 import { type AddressInfo } from "node:net";

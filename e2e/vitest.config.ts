@@ -1,9 +1,9 @@
 import { defineConfig } from "vitest/config";
 
 /**
- * Tests of the whole server from outside, by HTTP, on the real runtime. They need root, runsc and nft. The test files
- * share one server and its simulated internet, so they run one at a time. The files in `own-servers` use their own
- * servers and have their own configuration.
+ * Tests of the whole server from outside, by HTTP, on the real runtime. The tests need root, runsc and nft. The test
+ * files share one server and its simulated internet, so they run one at a time. The files in `own-servers` use their
+ * own servers and have their own configuration.
  */
 export default defineConfig({
   test: {

@@ -1,7 +1,7 @@
 /**
  * The time from `git push` to a response at the project's address, for a static page and an Express app, at the first
- * push and at the next. It also measures a rollback to the previous image, and the effect of repeated deployments on
- * visitors.
+ * push and at the next. The benchmark also measures a rollback to the previous image, and the effect of repeated
+ * deployments on visitors.
  *
  * The server is separate, and its builds use the host's package sources.
  */

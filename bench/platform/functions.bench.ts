@@ -134,7 +134,7 @@ async function deployFunctions(context: BenchContext, api: Api, count: number): 
   return made;
 }
 
-/** Waits until all instances are in that stage, or have stopped. */
+/** Waits until all instances are in the given stage, or have stopped. */
 async function waitForStage(
   server: { sql(text: string, values: unknown[]): Promise<unknown>; dataDir: string },
   made: readonly DeployedFunction[],
@@ -186,7 +186,7 @@ async function herd(
   const seconds = (performance.now() - begun) / 1000;
   agent.destroy();
   const failed = answers.filter(({ status }) => status === "rejected").length;
-  // The wait covers the server's counts, which are written within a second.
+  // The server writes its counts of requests within a second.
   await sleep(2_000);
   const metrics = await to.api.json<{ cold_starts: number }>(
     "GET",

@@ -43,7 +43,7 @@ export interface LangGraph {
   close(): void;
 }
 
-/** Starts the server. Throws if it cannot be installed or does not start. */
+/** Starts the server. Throws if the server cannot be installed or does not start. */
 export async function startLangGraph(urls: {
   model: string;
   tools: string;

@@ -1,6 +1,7 @@
 /**
  * CPU time of the server for requests that are expensive on purpose: bodies with hundreds of thousands of keys, deep
- * bodies, and long lists of wrong values. It measures CPU time and not latency, because other callers lose CPU time.
+ * bodies, and long lists of wrong values. The benchmark measures CPU time and not latency, because other callers lose
+ * CPU time.
  */
 import { request } from "node:http";
 import { Api } from "../support/api.ts";

@@ -1,6 +1,6 @@
 /**
- * A client of a server that is killed repeatedly. It uses its own sandboxes, sends one call at a time, and records each
- * acknowledgement: an acknowledged change must exist later.
+ * A client of a server that is killed repeatedly. The client uses its own sandboxes, sends one call at a time, and
+ * records each acknowledgement: an acknowledged change must exist later.
  *
  * A call without a response may have taken effect or not. The client then reads the state and accepts either outcome,
  * but no other state.

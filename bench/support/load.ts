@@ -1,6 +1,6 @@
 /**
  * The client of the throughput benchmark, a process on its own core: a number of kept connections, each with one
- * request in flight. It uses bare sockets, so that the client is not the bottleneck.
+ * request in flight. The client uses bare sockets, so that the client is not the bottleneck.
  *
  * Arguments: host, port, path, token, connections, seconds. Prints `{requests, seconds, failed}` as JSON.
  */

@@ -1,6 +1,6 @@
 /**
- * A separate server for a benchmark that needs another configuration, a single core or a kill -9. It reuses the images
- * of the runner's server, so that none is built twice.
+ * A separate server for a benchmark that needs another configuration, a single core or a kill -9. The server reuses the
+ * images of the runner's server, so that no image is built twice.
  */
 import { chmodSync, mkdirSync, mkdtempSync } from "node:fs";
 import { dirname, join } from "node:path";

@@ -1,5 +1,5 @@
 /**
- * Backups of real databases on real machines. They are taken during writes, test-restored before they count as
+ * Backups of real databases on real machines. The backups are taken during writes, test-restored before they count as
  * complete, and restored. A backup whose stored bytes changed is refused. The test calls the backup layer as its jobs
  * do.
  */

@@ -125,7 +125,7 @@ test(
     await suspend(null);
     await eventually(status, (seen) => seen === 200);
     const { body } = await ask(host, made.host);
-    // The counter continues. The number of requests in between is not known.
+    // The counter continues. The number of requests between the two readings is not known.
     expect(Number(body)).toBeGreaterThan(2);
     await host.instances.stop(made.id);
   },

@@ -36,7 +36,7 @@ const all = readdirSync(apps).map((name): [string, Expectation] => [
   JSON.parse(readFileSync(join(apps, name, "expect.json"), "utf8")) as Expectation,
 ]);
 /**
- * True if the tests' cache has the Go toolchain. Its image has a gigabyte and takes three minutes to make, so the tests
+ * True if the tests' cache has the Go toolchain. The image has a gigabyte and takes three minutes to make, so the tests
  * do not make it.
  */
 const hasGo = existsSync(TEST_IMAGES) && readdirSync(TEST_IMAGES).some((id) => id.startsWith("golang-1.24"));

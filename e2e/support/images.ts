@@ -1,5 +1,5 @@
 /**
- * Images for the tests' servers. They are made once per host in the cache of all runtime tests. Hard links in a
+ * Images for the tests' servers. The images are made once per host in the cache of all runtime tests. Hard links in a
  * server's data directory make them the server's own images. The tests never write to an image.
  */
 import { mkdir } from "node:fs/promises";
@@ -15,7 +15,7 @@ export async function linkImages(dataDir: string, names: readonly string[]): Pro
 
 async function linkImage(images: string, name: string): Promise<void> {
   const { image, rootfs } = await testImage(name);
-  // Another file system cannot hard-link to the cache; a copy is slower and works as well.
+  // Hard links from another file system to the cache fail; a copy is slower and works as well.
   const link = await run(["cp", "-al", join(rootfs, ".."), join(images, image.id)], { okCodes: [0, 1] });
   if (link.code !== 0) {
     await run(["rm", "-rf", join(images, image.id)]);

@@ -11,7 +11,7 @@
  *
  *  - Directories are idmapped mounts (mount_setattr(2)): their files have the same owners on disk for every USER.
  *  - --read and --write show the host's DIRECTORY to the program at PATH.
- *  - --engine mounts the host's program FILE as /engines/NAME. It uses the libraries of /usr.
+ *  - --engine mounts the host's program FILE as /engines/NAME. The program uses the libraries of /usr.
  *  - The network namespace FILE is entered before the user namespace, so no process inside has rights over it. Without
  *    --netns the program has only a loopback interface.
  *  - Each --cgroup FILE is a `cgroup.procs` that the program joins. The program sees its own group, read-only.

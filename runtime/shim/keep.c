@@ -1,8 +1,8 @@
 /*
  * kontor-shim keep --listen ADDRESS:PORT … -- PROGRAM [ARGUMENT…]
  *
- * Keeps a server's listening sockets open while the server is replaced. It binds the sockets and passes them
- * as descriptors 3 and up, as systemd does (LISTEN_FDS and LISTEN_PID, sd_listen_fds(3)). It restarts PROGRAM
+ * Keeps a server's listening sockets open while the server is replaced. The command binds the sockets and passes them
+ * as descriptors 3 and up, as systemd does (LISTEN_FDS and LISTEN_PID, sd_listen_fds(3)). The command restarts PROGRAM
  * after an unrequested exit. New connections wait in the sockets' queues meanwhile.
  *
  * - SIGTERM and SIGINT are forwarded. When the program ends, this process ends too.

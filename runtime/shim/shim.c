@@ -5,13 +5,13 @@
  *
  *     kontor-shim run --status-fd N [--mask-proc-sys-net] -- PROGRAM [ARGUMENT…]
  *
- * It starts PROGRAM (runsc, runc) with /dev/null as stdin, stdout and stderr. It writes the program's end as
- * one line to the status fd, closes that, and stays until the last descendant has ended. It leads its own
- * session, so a killed server takes no machine with it.
+ * The shim starts PROGRAM (runsc, runc) with /dev/null as stdin, stdout and stderr. The shim writes the program's end
+ * as one line to the status fd, closes the fd, and stays until the last descendant has ended. The shim leads its own
+ * session, so machines survive the kill of a server.
  *
- * - It is the child subreaper (prctl(2)), so it inherits the sandbox and the gofer of runsc, or PID 1 of runc, and
- *   reaps them at once. The host's PID 1 can leave them as zombies for seconds, and every wait for a
- *   machine's end would be longer.
+ * - The shim is the child subreaper (prctl(2)), so it inherits the sandbox and the gofer of runsc, or PID 1 of runc,
+ *   and reaps them at once. The host's PID 1 can leave them as zombies for seconds, and every wait for a machine's end
+ *   would be longer.
  * - stdio is /dev/null because runsc and runc pass their own to PID 1 of the machine. Otherwise a guest could
  *   fill a file of the host.
  * - --mask-proc-sys-net: runsc takes a network namespace with /proc/sys/net/core/rmem_default for the host's,

@@ -1,10 +1,9 @@
 /**
  * The interface between Kontor and an isolation engine. Read this first.
  *
- * A driver boots machines from images, changes their limits, freezes, checkpoints and removes them. It
- * returns a `Guest`, the connection to PID 1 of a machine. A driver knows no sandboxes, owners or databases.
- * It stores no desired state: `list()` returns the machines that exist, and the caller compares them with its
- * own rows.
+ * A driver boots machines from images, changes their limits, freezes, checkpoints and removes them. A driver returns a
+ * `Guest`, the connection to PID 1 of a machine. A driver knows no sandboxes, owners or databases. A driver stores no
+ * desired state: `list()` returns the machines that exist, and the caller compares them with its own rows.
  *
  * A verb is idempotent if its name allows it: `remove` of a missing machine succeeds, and so does `freeze` of
  * a frozen one. Every verb has a deadline and fails with a `RuntimeError`; none hangs.
@@ -43,7 +42,9 @@ export interface Resources {
  * is on the host's disk.
  */
 export interface VolumeSpec {
-  /** Directory that holds this volume alone. It is complete or absent, and only the driver knows its content. */
+  /**
+   * Directory that holds this volume alone. The directory is complete or absent, and only the driver knows its content.
+   */
   directory: string;
   /** Capacity in bytes; the guest gets ENOSPC beyond it. Fixed once the volume is made. */
   sizeBytes: number;
@@ -89,9 +90,9 @@ export interface MachineSpec {
   network: NetworkMode;
   hostname: string;
   /**
-   * Base environment of every process, over the image's own; the environment of `spawn` overrides both. It is
-   * never written to the host's disk, so `list` returns it empty for an adopted machine. The machine itself
-   * keeps it.
+   * Base environment of every process, over the image's own; the environment of `spawn` overrides both. The environment
+   * is never written to the host's disk, so `list` returns it empty for an adopted machine. The machine itself keeps
+   * it.
    */
   env: Record<string, string>;
   /** Fixed at create: a machine in a warm pool cannot be given a volume. */
@@ -325,10 +326,9 @@ export interface Driver {
     options: { timeoutMs: number },
   ): Promise<Image>;
   /**
-   * Makes an image of directories that another component owns: layers of a container image, in the format of
-   * overlayfs. They must stay in place, unchanged, until `removeImage`. Machines of either isolation can run
-   * it. Fails with `already_exists` for an id in use, and with `image_failed` for layers that cannot be
-   * stacked.
+   * Makes an image of directories that another component owns: layers of a container image, in the format of overlayfs.
+   * The directories must stay unchanged until `removeImage`. Machines of either isolation can run it. Fails with
+   * `already_exists` for an id in use, and with `image_failed` for layers that cannot be stacked.
    */
   importImage(image: LayeredImage): Promise<Image>;
   /**
@@ -435,7 +435,7 @@ export interface GuestProcess {
   close(): void;
 }
 
-/** A background command to start. It has no connection, and the machine keeps its output. */
+/** A background command to start. The command has no connection, and the machine keeps its output. */
 export interface CommandSpec extends Omit<SpawnSpec, "onDisconnect"> {
   /** Id that the caller chooses, unique in this machine: 1 to 64 bytes. */
   id: string;

@@ -1,6 +1,6 @@
 /**
- * The only way to start child processes: `run`, or `start` for streams too large for memory. Both take an
- * argv array, never a shell, and have a deadline and bounded output. Both fail with one kind of error, which
+ * The only way to start child processes: `run`, or `start` for streams too large for memory. Both functions take an
+ * argv array, never a shell, and have a deadline and bounded output. Both functions fail with one kind of error, which
  * has the program, its exit and its last lines.
  */
 import { type ChildProcess, spawn } from "node:child_process";

@@ -1,7 +1,7 @@
 /**
- * `kontor backup` writes the whole installation into one file while the server runs. It dumps the database at one
- * moment, then copies the files that the rows name. The backup contains volumes, and snapshots of paused sandboxes. It
- * does not contain the memory or the disk of running machines.
+ * `kontor backup` writes the whole installation into one file while the server runs. The command dumps the database at
+ * one moment, then copies the files that the rows name. The backup contains volumes, and snapshots of paused sandboxes.
+ * The backup does not contain the memory or the disk of running machines.
  */
 import {
   chmodSync,

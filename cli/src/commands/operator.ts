@@ -1,6 +1,6 @@
 /**
- * Operator commands for users, teams and plans. They run the server's own code on the same database, not through the
- * API.
+ * Operator commands for users, teams and plans. The commands run the server's own code on the same database, not
+ * through the API.
  */
 import { dataDirectory, inProduct } from "../lib/places.ts";
 import { runHere } from "../lib/run.ts";

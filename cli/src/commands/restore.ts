@@ -1,7 +1,7 @@
 /**
- * `kontor restore` writes a backup into an empty data directory and an empty database. It checks the backup before it
- * changes anything. A failed restore removes what it created. A killed restore leaves a mark, and no server starts
- * while the mark exists.
+ * `kontor restore` writes a backup into an empty data directory and an empty database. The command checks the backup
+ * before it changes anything. A failed restore removes what it created. A killed restore leaves a mark, and no server
+ * starts while the mark exists.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import path from "node:path";

@@ -106,7 +106,7 @@ async function describeKept({ kept }: Traces): Promise<string> {
   return `Keeps\n${lines.map((line) => `  ${line}\n`).join("")}`;
 }
 
-/** Lists installed packages of the set-up. Other programs of the host may need them by now. */
+/** Lists installed packages of the set-up. Other programs of the host may need these packages by now. */
 async function installedPackages(): Promise<string[]> {
   const names = serverPackages.map(({ name }) => name);
   const format = "${Package} ${db:Status-Status}\\n";

@@ -1,7 +1,7 @@
 /**
  * The dev world: one HTTP server on loopback with the counterparts that Kontor's features need. With it, every page of
- * the documentation can be tried on one host, without an account elsewhere. It writes nothing to disk, and only this
- * host reaches it.
+ * the documentation can be tried on one host, without an account elsewhere. The dev world writes nothing to disk, and
+ * only this host reaches it.
  */
 import { once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";

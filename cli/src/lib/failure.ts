@@ -1,4 +1,4 @@
-/** An error with a cause and a cure for the operator. It is printed without a stack. */
+/** An error with a cause and a cure for the operator. The error is printed without a stack. */
 export class Failure extends Error {
   readonly hint: string | undefined;
   readonly exitCode: number;

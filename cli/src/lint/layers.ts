@@ -78,9 +78,9 @@ export const packages: readonly PackageFence[] = [
   {
     package: "cli",
     // The command is a client of the API. From the server it imports the configuration, the launcher of the database
-    // (`down`), the dump with the paths of volumes (`backup`, `restore`) and the state of an upgrade. It also imports
-    // the package sources of the host (set-up), the names of an installation's resources (`uninstall`) and the model
-    // `echo` (`dev-world`).
+    // (`down`), the dump with the paths of volumes (`backup`, `restore`) and the state of an upgrade. The command also
+    // imports the package sources of the host (set-up), the names of an installation's resources (`uninstall`) and the
+    // model `echo` (`dev-world`).
     mayKnow: [
       "@kontor/server/agent/models/echo-reply.ts",
       "@kontor/server/config.ts",

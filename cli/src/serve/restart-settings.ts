@@ -6,8 +6,8 @@ import { isSetting } from "@kontor/server/config.ts";
 const fileOf = (data: string): string => path.join(data, "restart-settings.json");
 
 /**
- * Merges this shell's settings into those of earlier restarts. They apply from the next start on. KONTOR_DATA_DIR is
- * left out, because it determines the path of the file.
+ * Merges this shell's settings into those of earlier restarts. The merged settings apply from the next start on.
+ * KONTOR_DATA_DIR is left out, because it determines the path of the file.
  */
 export function writeRestartSettings(data: string, env: NodeJS.ProcessEnv = process.env): void {
   const own = Object.entries(env).filter(([name]) => isSetting(name) && name !== "KONTOR_DATA_DIR");

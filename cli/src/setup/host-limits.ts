@@ -1,7 +1,8 @@
 /**
  * Limits that the kernel applies to each user of the host, and whose defaults are too low for many programs on one
  * machine. Each native machine has its own users, so these limits apply to each machine, and to the host's own
- * services. The set-up raises them and never lowers them. They survive a reboot if the host has sysctl.d(5).
+ * services. The set-up raises them and never lowers them. The raised limits survive a reboot if the host has
+ * sysctl.d(5).
  */
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";

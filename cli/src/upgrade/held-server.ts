@@ -1,7 +1,7 @@
 /**
  * Stops and starts the server behind the sockets of its shim during an upgrade. The server is down while the database
- * is copied. It then starts from the directory to which `<data>/current` leads, and is watched until it is ready.
- * Connections wait meanwhile. The shim starts a server by itself if this process is killed.
+ * is copied. The server then starts from the directory to which `<data>/current` leads, and is watched until it is
+ * ready. Connections wait meanwhile. The shim starts a server by itself if this process is killed.
  */
 import { existsSync, statSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";

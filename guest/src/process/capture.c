@@ -1,6 +1,6 @@
 // kontor-guest capture: writes the root filesystem as a stream to standard output, to make an image (PROTOCOL.md,
-// "Capture"). It is a normal process of the machine, so the host does not trust its output and checks every bound
-// itself.
+// "Capture"). The program is a normal process of the machine, so the host does not trust its output and checks every
+// bound itself.
 //
 // The machine's root is an overlay. The device number of a file shows its layer. Files of the upper layer
 // were created or changed in this machine. Entries of the layer below are named but not read. So a capture

@@ -260,7 +260,10 @@ export class Cgroups {
     }
   }
 
-  /** Removes the group and its descendants from every tree. They must be empty; the last task may still be exiting. */
+  /**
+   * Removes the group and its descendants from every tree. The groups must have no process; the last task may still be
+   * exiting.
+   */
   async remove(name: string): Promise<void> {
     // Removes child groups before their parents.
     for (const group of (await this.#groups(name)).toReversed()) await removeGroup(group);

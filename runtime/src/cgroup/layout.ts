@@ -85,10 +85,10 @@ export function hostTaskLimit(maxProcesses: number): number {
 const MIB = 1024 * 1024;
 
 /**
- * Returns the memory that a gVisor machine needs in addition to its processes. It covers gVisor's kernel, page tables,
- * the host's state of each process, and the allocations of a fast process before PID 1 has killed it. PID 1 kills
- * processes at the machine's size. The host kernel's limit lies above that size and kills the whole machine. A native
- * machine needs no headroom.
+ * Returns the memory that a gVisor machine needs in addition to its processes. The headroom covers gVisor's kernel,
+ * page tables, the host's state of each process, and the allocations of a fast process before PID 1 has killed it. PID
+ * 1 kills processes at the machine's size. The host kernel's limit lies above that size and kills the whole machine. A
+ * native machine needs no headroom.
  */
 export function headroomBytes(memoryBytes: number, isolation: Isolation): number {
   return isolation === "native" ? 0 : 256 * MIB + Math.floor(memoryBytes / 32);

@@ -153,7 +153,7 @@ export class FakeDriver implements Driver {
     }
   }
 
-  /** Ends all processes. They are children of this process, so no other driver could find or end them. */
+  /** Ends all processes. The processes are children of this process, so no other driver could find or end them. */
   async close(): Promise<void> {
     await this.#mutex.waitUntilIdle();
     const left = [...this.#machines.values()].flatMap(({ guest }) => [...guest.processes]);

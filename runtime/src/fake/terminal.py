@@ -1,7 +1,7 @@
-"""terminal.py COLS ROWS PROGRAM ARGUMENT...: runs a program on a terminal of its own, between stdin and stdout.
+"""terminal.py COLS ROWS PROGRAM ARGUMENT...: runs a program on its own terminal, between stdin and stdout.
 
-Descriptor 3 takes sizes, each cols and rows as u16 LE; its end is that of the driver, and the program's. Otherwise it
-ends as the program does. SIGHUP goes to the program.
+Descriptor 3 receives sizes, each as columns and rows (u16 LE). Its end of file means that the driver has ended, and
+ends the program. Otherwise this script exits as the program does. SIGHUP is forwarded to the program.
 """
 
 import fcntl

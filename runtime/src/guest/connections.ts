@@ -3,10 +3,9 @@
  * returns it for one request. No reconnect is needed: when this process restarts and listens on the same
  * path, the guest connects within milliseconds.
  *
- * The guest is not trusted. It may hold at most `MAX_SPARES` idle connections, which must be silent, and
- * `MAX_CONNECTIONS` in all; further ones are closed. Endless dialling would cost this process its time. So
- * after `MAX_WASTED` unused connections in a second, the socket is removed for a second, and the kernel
- * refuses.
+ * The guest is not trusted. A guest may keep at most `MAX_SPARES` idle connections, which must be silent, and
+ * `MAX_CONNECTIONS` in all. Further connections are closed. Endless dialling would cost this process its time. So after
+ * `MAX_WASTED` unused connections in a second, the socket is removed for a second, and the kernel refuses.
  */
 import { EventEmitter } from "node:events";
 import { chown, rm } from "node:fs/promises";

@@ -1,9 +1,9 @@
 /**
  * Frames: `u32 LE length | u8 type | payload`, as specified in guest/PROTOCOL.md. Pure.
  *
- * Frames of a guest come from untrusted programs in the machine. The decoder holds at most one frame of at
- * most `MAX_FRAME_BYTES`, whatever the header states. It throws on the first violation, and the caller closes
- * the connection.
+ * Frames of a guest come from untrusted programs in the machine. The decoder holds at most one frame of at most
+ * `MAX_FRAME_BYTES`, whatever the header states. The decoder throws on the first violation, and the caller closes the
+ * connection.
  */
 import { RuntimeError } from "../driver.ts";
 

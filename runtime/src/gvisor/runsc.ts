@@ -14,7 +14,7 @@ export interface RunscInput {
 /**
  * Flags, each present in the release of July 2024:
  * - overlay2: the writable layer is an unnamed file on the machine's own disk image, which bounds it.
- * - host-uds=open: PID 1 may connect to the one socket bound into the machine. It can bind none on the host.
+ * - host-uds=open: PID 1 may connect to the one socket bound into the machine. PID 1 can bind no socket on the host.
  * - net-disconnect-ok: an established TCP connection does not spoil a checkpoint.
  * - cpu-num-from-quota: the kernel has as many cores as its programs may use (at least 2), not all of the
  *   host's. PID 1 shows programs the exact number (guest/src/cpus.c).

@@ -23,7 +23,7 @@ export interface SpecInput extends KontorFiles {
  */
 const MAX_OPEN_FILES = 65_536;
 
-/** Docker's default capabilities, which images expect. They are rights in gVisor's own kernel, not on the host. */
+/** Docker's default capabilities, which images expect. These are rights in gVisor's own kernel, not on the host. */
 const CAPABILITIES = [
   "AUDIT_WRITE",
   "CHOWN",

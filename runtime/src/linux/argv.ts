@@ -81,8 +81,8 @@ export function mkfsArgv(image: string, layout: DiskLayout): string[] {
 }
 
 /**
- * Returns the command that mounts a disk. It leaves out noexec, because the guest's own programs run from the disk. The
- * image file starts as a hole, so the inode tables need no writing of zeros.
+ * Returns the command that mounts a disk. The command omits noexec, because the guest's own programs run from the disk.
+ * The image file starts as a hole, so the inode tables need no writing of zeros.
  */
 export function mountArgv(image: string, directory: string): string[] {
   return ["mount", "-o", "loop,nodev,nosuid,noatime,noinit_itable", image, directory];

@@ -40,8 +40,10 @@ export async function* captureStream(
       if (stream === "stdout") yield data;
       else message = (message + data.toString()).slice(0, MAX_MESSAGE_CHARS);
     }
-    const { code, timedOut } = await inTime(running.exit);
+    const { code, signal, timedOut, outOfMemory } = await inTime(running.exit);
     if (timedOut) throw tooLate;
+    if (outOfMemory) message = "the machine ran out of memory";
+    else if (signal !== null) message = `the capture program was killed by signal ${signal}`;
     if (code !== 0) throw new RuntimeError("failed", `the machine's files could not be read: ${message}`);
   } finally {
     clearTimeout(total);

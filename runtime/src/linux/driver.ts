@@ -1,8 +1,8 @@
 /**
- * Machines on Linux. A machine is a group of processes in its own control group. It has a network namespace
- * (../network), a disk image that bounds its writes, and below that the files of an image. PID 1 is Kontor's
- * guest program, which connects to a unix socket of this process (../guest). An engine isolates the
- * processes: gVisor's kernel (../gvisor), or the host's kernel behind a user namespace (../runc).
+ * Machines on Linux. A machine is a group of processes in its own control group. A machine has a network namespace
+ * (../network), a disk image that bounds its writes, and below that the files of an image. PID 1 is Kontor's guest
+ * program, which connects to a unix socket of this process (../guest). An engine isolates the processes: gVisor's
+ * kernel (../gvisor), or the host's kernel behind a user namespace (../runc).
  *
  * No machine depends on this process: its parent is a shim (shim/shim.c), and its record is a file. `close`,
  * and even kill -9, leave machines running. The next `open` reads the records, checks which machines live,

@@ -27,8 +27,8 @@ export interface MachineRecord {
 }
 
 /**
- * Returns the content of the record's file. It leaves out the environment, which contains secrets of its owner and
- * which PID 1 has already.
+ * Returns the content of the record's file. The record leaves out the environment, which contains secrets of its owner
+ * and which PID 1 has already.
  */
 function toJson(record: MachineRecord): string {
   return JSON.stringify({ ...record, spec: { ...record.spec, env: {} } });

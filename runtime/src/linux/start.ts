@@ -89,8 +89,8 @@ function killGroup(pid: number): void {
 }
 
 /**
- * Returns whether runsc would treat any network namespace as the host's. It checks for /proc/sys/net/core/rmem_default,
- * which kernels since 6.17 show in every namespace.
+ * Returns whether runsc would treat any network namespace as the host's. runsc checks for
+ * /proc/sys/net/core/rmem_default, which kernels since 6.17 show in every namespace.
  */
 export async function needsProcSysNetMask(): Promise<boolean> {
   const probe = ["unshare", "--net", "test", "-e", "/proc/sys/net/core/rmem_default"];

@@ -1,9 +1,8 @@
 /**
- * The DNS forwarder, at 10.0.0.1 port 53 for open machines. It forwards questions unchanged to the host's
- * resolvers and returns their answers, over UDP and TCP. It reads only the first twelve bytes of an answer.
- * nft decides which machines may send questions, before a packet arrives here. The addresses in an answer are
- * checked when the machine connects to them, so an answer with a private address (DNS rebinding) opens
- * nothing.
+ * The DNS forwarder, at 10.0.0.1 port 53 for open machines. The forwarder sends questions unchanged to the host's
+ * resolvers and returns their answers, over UDP and TCP. The forwarder reads only the first twelve bytes of an answer.
+ * nft decides which machines may send questions, before a packet arrives here. The addresses in an answer are checked
+ * when the machine connects to them, so an answer with a private address (DNS rebinding) opens nothing.
  *
  * Names below `.internal` belong to the machines. The forwarder answers them itself, each for the machines of its
  * group, and never forwards them.

@@ -46,7 +46,7 @@ import { removeSlotChains, slotChains } from "./slot-rules.ts";
 import { defaultUplink, parseNameservers } from "./uplink.ts";
 
 export interface HostNetworkOptions {
-  /** Number of the server on this host, 0 to 63. Each has its own tables, names and addresses. */
+  /** Number of the server on this host, 0 to 63. Each server has its own tables, names and addresses. */
   instance: number;
   /**
    * Network interface for the traffic of open machines. Null: the interface of the host's default route, also after the
@@ -309,8 +309,8 @@ export class HostNetwork {
     await ip(["-batch", "-"], makeSlot(instance, slot));
     this.#access.set(slot, OFF);
     await this.#nft.apply(slotChains(instance, slot));
-    // Forwarding depends on the interface at which a packet arrives. It is enabled only on the machines' interfaces and
-    // the uplink. net.ipv4.ip_forward=1 would make the host a router between its other networks.
+    // Forwarding depends on the interface at which a packet arrives. Forwarding is enabled only on the machines'
+    // interfaces and the uplink. net.ipv4.ip_forward=1 would make the host a router between its other networks.
     await setSysctl(`net/ipv4/conf/${hostInterface}/forwarding`, "1");
     await setSysctl(`net/ipv4/conf/${hostInterface}/accept_redirects`, "0");
     await setSysctl(`net/ipv6/conf/${hostInterface}/disable_ipv6`, "1");

@@ -69,7 +69,7 @@ export interface InstanceRules {
  * Declares the instance's tables. `flush table` removes rules but keeps the sets' elements, so a restarted
  * server replaces its rules in one transaction, around running machines.
  *
- * A refusal is a reset, or `port-unreachable` for protocols other than TCP. Of the ICMP reasons, gVisor's stack reports
+ * A refusal is a reset, or `port-unreachable` for protocols other than TCP. Among the ICMP reasons, gVisor's stack reports
  * only this one and the unreachable net or host to a program (`admin-prohibited` left a resolver inside waiting for 8
  * s).
  *

@@ -1,5 +1,5 @@
 /**
- * The nft text of one slot. Pure. Two chains on the host's end of its veth pair translate without state. They translate
+ * The nft text of one slot. Pure. Two chains on the host's end of its veth pair translate addresses without state,
  * between the address that every machine has inside and the machine's unique outer address.
  */
 import { addressAsHex, GATEWAY_ADDRESS, instanceNames, MACHINE_ADDRESS, slotNames } from "./addresses.ts";

@@ -1,9 +1,9 @@
 /**
- * App images, made by buildah from a directory and a Dockerfile. Both are untrusted. Instructions are checked before
- * the builder reads them (dockerfile.ts). The builder runs as root of a user namespace, in its own namespaces and
- * control group. Its root directory has none of the host's own files (runtime/shim/enclose.c). It is killed when this
- * process ends. Steps are containers inside it. They share a slot of the machines' network: they reach the internet,
- * but neither the host nor other machines.
+ * App images, made by buildah from a directory and a Dockerfile. Directory and Dockerfile are untrusted. Instructions
+ * are checked before the builder reads them (dockerfile.ts). The builder runs as root of a user namespace, in its own
+ * namespaces and control group. The root directory has none of the host's own files (runtime/shim/enclose.c). The
+ * builder is killed when this process ends. Steps are containers inside it. All steps of a build share a slot of the
+ * machines' network: they reach the internet, but neither the host nor other machines.
  *
  * Every workspace has its own store, with its layers and its caches, so no build uses the results of another workspace.
  * All workspaces read one store of bases, and none writes to it. Only one build at a time uses a store, and leftovers
@@ -140,7 +140,7 @@ export interface BuildHooks {
 export interface BuiltLayers {
   /** Digest of the image's manifest, `sha256:…`. */
   digest: string;
-  /** Directories of the layers, the lowest first. They stay until `remove`. */
+  /** Directories of the layers, the lowest first. The layers stay until `remove`. */
   layers: string[];
   sizeBytes: number;
   config: ImageConfig;

@@ -1,7 +1,7 @@
 /**
- * Known vulnerabilities of an image, from sources that this host can query. They are Debian's security suite for its
- * packages, npm's registry for its lockfile, and trivy or grype if installed. The image's own lists are read as data;
- * no program of the image runs. A source without a response is reported as unavailable, never as a source without
+ * Known vulnerabilities of an image, from sources that this host can query. The sources are Debian's security suite for
+ * its packages, npm's registry for its lockfile, and trivy or grype if installed. The image's own lists are read as
+ * data; no program of the image runs. A source without a response is reported as unavailable, never as a source without
  * findings.
  */
 import { createHash } from "node:crypto";

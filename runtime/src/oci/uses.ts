@@ -1,8 +1,8 @@
 /**
  * Determines the variables of a build that a command may use. Every command receives all of them. A changed value
  * invalidates a command's layer only if the command may use the variable. A command may use a variable that it names,
- * that a file present by then names, or that tools read by themselves. It may use all variables if it or such a file
- * reads the whole environment. A variable for other purposes, above all for the running app, costs no cache.
+ * that a file present by then names, or that tools read by themselves. A command may use all variables if it or such a
+ * file reads the whole environment. A variable for other purposes, above all for the running app, costs no cache.
  */
 import { open, readdir, readFile } from "node:fs/promises";
 import { join, posix } from "node:path";

@@ -18,8 +18,8 @@ const LEFT_OUT = [
 
 /**
  * apt settings of the host that describe how to read its mirror (a mirror of a past day has outdated dates). The image
- * keeps these settings. It does not keep the host's proxy, which a machine may not reach; the build gets the proxy from
- * the environment.
+ * keeps these settings. The image does not keep the host's proxy, which a machine may not reach; the build gets the
+ * proxy from the environment.
  */
 const KEPT_SETTINGS = ["Acquire::Check-Valid-Until", "Acquire::Check-Date"];
 

@@ -1,7 +1,7 @@
 /**
  * The images of this host: root filesystems that machines share read-only. An image is a directory `<id>` with its
- * `rootfs` and its record, `image.json`. It is made in a temporary directory, which is renamed when complete. So a
- * directory with an id's name is complete. Any other directory is a leftover of a dead build, which the next process
+ * `rootfs` and its record, `image.json`. An image is made in a temporary directory, which is renamed when complete. So
+ * a directory with an id's name is complete. Any other directory is a leftover of a dead build, which the next process
  * deletes. A build that fails leaves no bytes, and reports the step and a cure.
  *
  * Two callers share one build. A recipe may have several ways; the first that succeeds is used. The record contains the

@@ -3,8 +3,9 @@
  * first user of an image mounts its layers once, read-only. All gVisor machines of the image share that mount until the
  * image is removed.
  *
- * A layer with Kontor's mount points lies on top of every image. It hides the image's own entries there, above all
- * symlinks out of the image. So no mount follows a symlink of the image, and /etc/resolv.conf is a file.
+ * A layer with Kontor's mount points lies on top of every image. This layer hides the image's own entries at these
+ * paths, above all symlinks out of the image. So no mount follows a symlink of the image, and /etc/resolv.conf is a
+ * file.
  */
 import { access, chmod, mkdir, readFile, readdir, rename, rm, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";

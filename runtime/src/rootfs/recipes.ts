@@ -1,6 +1,6 @@
 /**
- * Recipes: images as data, one JSON file each in templates/. They are read and checked at the server's start.
- * So a mistake is reported with the names of file and field, not in the middle of a build.
+ * Recipes: images as data, one JSON file each in templates/. The server reads and checks all recipes at its start. So a
+ * mistake is reported with the names of file and field, not in the middle of a build.
  */
 import { createHash } from "node:crypto";
 import { readdir, readFile } from "node:fs/promises";

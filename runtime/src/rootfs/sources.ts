@@ -19,7 +19,7 @@ export interface DebianMirrors {
   security: string | null;
 }
 
-/** Keyring that is part of every Debian. It also contains the keys of earlier and later suites. */
+/** Keyring that is part of every Debian. The keyring also contains the keys of earlier and later suites. */
 const KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 export async function hostMirrors(directory = "/etc/apt"): Promise<DebianMirrors> {

@@ -30,8 +30,8 @@ interface StepKind<Kind extends ImageStep["kind"]> {
 }
 
 /**
- * Limit of mmdebstrap's silence. It prints a line for each package, so the limit does not depend on the speed of the
- * host.
+ * Limit of mmdebstrap's silence. mmdebstrap prints a line for each package, so the limit does not depend on the speed
+ * of the host.
  */
 const DEBIAN_QUIET_MS = 15 * 60_000;
 const DEBIAN_TIMEOUT_MS = 2 * 3_600_000;

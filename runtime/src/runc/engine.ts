@@ -1,8 +1,8 @@
 /**
- * Machines on the host's own kernel. Each has a user namespace whose root has no rights on the host. The image's layers
- * are mapped into this namespace, below a writable layer on the machine's disk. A filter of system calls and a fraction
- * of root's capabilities apply. Such a machine starts 60 ms faster than gVisor, with system calls at full speed, but
- * cannot be checkpointed.
+ * Machines on the host's own kernel. Each machine has a user namespace whose root has no rights on the host. The
+ * image's layers are mapped into this namespace, below a writable layer on the machine's disk. A filter of system calls
+ * and a fraction of root's capabilities apply. Such a machine starts 60 ms faster than gVisor, with system calls at
+ * full speed, but cannot be checkpointed.
  */
 import { chmod, chown, mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";

@@ -20,7 +20,7 @@ const MAX_OPEN_FILES = 65_536;
 export function machineLimits(own: OwnLimits, maxProcesses: number): MachineLimits {
   const hard = Math.min(own.processes, hostTaskLimit(maxProcesses));
   // The soft limit stops a fork bomb with EAGAIN, and the machine survives, because PID 1 has the hard limit. Both
-  // count for each user of the namespace; the control group's limit is the backstop.
+  // limits count for each user of the namespace; the control group's limit is the backstop.
   return {
     openFiles: Math.min(own.openFiles, MAX_OPEN_FILES),
     processes: { soft: Math.min(maxProcesses, hard), hard },

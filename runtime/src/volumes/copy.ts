@@ -1,7 +1,7 @@
 /**
  * Copies a volume's directory to another directory of the host, and keeps holes as holes. The copy is written to a
- * temporary name, synced, read back and compared before it is renamed. The volume must not be attached. A copy starts
- * again after a failed attempt.
+ * temporary name, synced, read back and compared before it is renamed. The volume must not be attached. After a failed
+ * attempt, the next call copies from the start.
  */
 import { createHash, type Hash } from "node:crypto";
 import { mkdir, open, readdir, rename, rm, statfs } from "node:fs/promises";

@@ -1,8 +1,8 @@
 /**
- * The internet of the tests: a network namespace joined to the host by a veth pair, as its uplink. It owns
- * documentation addresses, a metadata address and private ones, and serves HTTP, TCP and UDP echo and DNS on
- * all of them. It counts every received packet, so that a test can prove that no packet went out, not only
- * that no reply returned. No packet of a test ever leaves the host.
+ * The internet of the tests: a network namespace joined to the host by a veth pair, as its uplink. The namespace owns
+ * documentation addresses, a metadata address and private addresses, and serves HTTP, TCP and UDP echo and DNS on all
+ * of them. The namespace counts every received packet, so that a test can prove that no packet went out, not only that
+ * no reply returned. No packet of a test ever leaves the host.
  */
 import { spawn } from "node:child_process";
 import { once } from "node:events";

@@ -1,5 +1,5 @@
 /**
- * Servers of the internet, run inside its namespace: HTTP, TCP and UDP echo, DNS. They end when stdin closes.
+ * Servers of the internet, run inside its namespace: HTTP, TCP and UDP echo, DNS. The servers end when stdin closes.
  */
 import dgram from "node:dgram";
 import http from "node:http";

@@ -1,4 +1,4 @@
-/** The context directory of a build. It is untrusted, so no symlink out of it is followed. */
+/** The context directory of a build. The context is untrusted, so no symlink out of it is followed. */
 import { lstatSync } from "node:fs";
 import { lstat, readFile, realpath } from "node:fs/promises";
 import { join, posix, sep } from "node:path";

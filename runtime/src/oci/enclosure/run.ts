@@ -84,7 +84,7 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
     const { memoryBytes, vcpus } = spec;
     // The kernel kills only the process of a step that uses too much memory, and the builder's error names the step.
     await cgroups.create(spec.group, { memoryBytes, vcpus, maxProcesses: PROCESSES }, "native");
-    // Makes a leaf: a group with groups below it may contain no process itself (cgroup v2).
+    // Makes a child group for the processes: a group with child groups may contain no process itself (cgroup v2).
     const cgroupProcs = await cgroups.makeLeaf(spec.group, LEAF);
     const { network, context } = spec;
     const enclosure = [
@@ -148,8 +148,7 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
 }
 
 /**
- * Resolves to true once the files below `home` take more than `diskBytes` in addition, and to false when `signal`
- * aborts.
+ * Resolves to true once the files below `home` have grown by more than `diskBytes`, and to false when `signal` aborts.
  */
 async function hasGrown(home: string, diskBytes: number, signal: AbortSignal): Promise<boolean> {
   const before = await bytesBelow(home);

@@ -2,8 +2,8 @@
  * Writes a plan as a Dockerfile. The install layer is cached until a manifest changes, and downloads are cached between
  * builds. The image contains only the files that run, and none of its processes runs as root.
  *
- * The builder guarantees two more properties. Cache mounts are shared by path, and each workspace has its own store of
- * cache mounts. The context contains no `.git`.
+ * The builder adds two guarantees. Cache mounts are shared by path, and each workspace has its own store of cache
+ * mounts. The context contains no `.git`.
  */
 import { posix } from "node:path";
 import { cmd, env, run } from "./dockerfile.ts";

@@ -79,28 +79,25 @@ test("selects the image for this host's architecture from an index, and keeps th
   await expect(pull(`${registry.host}/team/app:other`)).rejects.toThrow("is an image for linux/riscv64");
 });
 
-test.each(["basic", "bearer"] as const)(
-  "sends the credential as %s authentication, and to its own registry only",
-  async (kind) => {
-    const registry = await openRegistry({ auth: { kind, ...account } });
-    registry.push("team/app:1", image);
-    const credential = { registry: registry.host, ...account };
-    expect((await pull(`${registry.host}/team/app:1`, { credential })).files).toEqual(filesOf(image));
+test.each(["basic", "bearer"] as const)("authenticates by %s at the image's registry only", async (kind) => {
+  const registry = await openRegistry({ auth: { kind, ...account } });
+  registry.push("team/app:1", image);
+  const credential = { registry: registry.host, ...account };
+  expect((await pull(`${registry.host}/team/app:1`, { credential })).files).toEqual(filesOf(image));
 
-    const name = `${registry.host}/team/app:1`;
-    await expect(pull(name)).rejects.toThrow("requires a login");
-    const wrong = { ...credential, password: "another" };
-    const refused = await pull(name, { credential: wrong }).catch((error: Error) => error.message);
-    expect(refused).toContain("refuses the project's registry_credential");
-    expect(refused).not.toContain("another");
+  const name = `${registry.host}/team/app:1`;
+  await expect(pull(name)).rejects.toThrow("requires a login");
+  const wrong = { ...credential, password: "another" };
+  const refused = await pull(name, { credential: wrong }).catch((error: Error) => error.message);
+  expect(refused).toContain("refuses the project's registry_credential");
+  expect(refused).not.toContain("another");
 
-    const elsewhere = await openRegistry({ auth: { kind, ...account } });
-    elsewhere.push("team/app:1", image);
-    await expect(pull(`${elsewhere.host}/team/app:1`, { credential })).rejects.toThrow("requires a login");
-    const encoded = Buffer.from(`${account.username}:${account.password}`).toString("base64");
-    expect(JSON.stringify(elsewhere.seen)).not.toContain(encoded);
-  },
-);
+  const elsewhere = await openRegistry({ auth: { kind, ...account } });
+  elsewhere.push("team/app:1", image);
+  await expect(pull(`${elsewhere.host}/team/app:1`, { credential })).rejects.toThrow("requires a login");
+  const encoded = Buffer.from(`${account.username}:${account.password}`).toString("base64");
+  expect(JSON.stringify(elsewhere.seen)).not.toContain(encoded);
+});
 
 test("requests a new token when the first one expires during a pull", async () => {
   const registry = await openRegistry({ auth: { kind: "bearer", ...account } });

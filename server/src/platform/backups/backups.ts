@@ -95,7 +95,8 @@ export class Backups implements BackupsContext {
     for (const backup of backups) await queueBackup(db, backup);
     for (const restore of restores) await queueRestore(db, restore);
     await addJob(db, tickTask, {}, { key: tickTask });
-    // The store's clock may differ from ours by less than this margin. New backups are younger.
+    // The store's clock may differ from ours by less than this margin. So no unfinished backup of this server is
+    // deleted.
     const before = new Date(Date.now() - 60_000);
     this.blobs.deleteUnfinished(before).catch((error: unknown) => {
       log.warn({ error }, "listing leftovers of unfinished backups in the store failed");

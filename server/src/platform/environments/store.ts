@@ -104,7 +104,7 @@ export function listRows(db: Db, projectId: string): Promise<EnvironmentRow[]> {
   return of(db, projectId).execute();
 }
 
-/** Lists all environments of a project. Deleted ones are included. */
+/** Lists all environments of a project. Deleted environments are included. */
 export function listAll(db: Db, projectId: string): Promise<EnvironmentRow[]> {
   return db.selectFrom("environments").selectAll().where("project_id", "=", projectId).execute();
 }

@@ -4,7 +4,7 @@ import { randomText } from "#lib/ids.ts";
 
 type Needs = Pick<App, "secrets">;
 
-/** Characters of a password. None has a special meaning in a URL, a shell or a settings file. */
+/** Characters of a password. No such character has a special meaning in a URL, a shell or a settings file. */
 export const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
 /** Returns a password of about 190 random bits. */

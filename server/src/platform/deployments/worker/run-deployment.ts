@@ -1,7 +1,7 @@
 /**
  * Runs a deployment, from the commit to the address. The steps run in order, each with a deadline. Each result is
- * stored before the next step begins. The live app is not changed before the new one is healthy. After a failure until
- * then, no part of the deployment still runs.
+ * stored before the next step begins. The live app is not changed before the new one is healthy. After a failure before
+ * the switch, no process of the deployment still runs.
  */
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -170,7 +170,7 @@ async function detect(project: ProjectRow, directory: string, { log }: Work): Pr
   return { recipe, context, port, isOwnRecipe: dockerfile !== null };
 }
 
-/** Runs the work. A setting that no recipe supports becomes a failure of the deployment. */
+/** Runs `work`. A setting that no recipe supports becomes a failure of the deployment. */
 async function reportUnsupported<T>(work: () => T | Promise<T>): Promise<T> {
   try {
     return await work();

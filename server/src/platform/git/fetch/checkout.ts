@@ -126,7 +126,7 @@ interface Tree {
   gitDir: string;
   sha: string;
   into: string;
-  /** Remote repository of the tree; null for a hosted one. */
+  /** Remote repository of the tree; null for a repository hosted here. */
   remote: Remote | null;
   depth: number;
 }

@@ -53,8 +53,8 @@ export function startBackend(request: BackendRequest): RunningProgram {
       REQUEST_METHOD: isAnnouncement ? "GET" : "POST",
       QUERY_STRING: isAnnouncement ? `service=${service}` : "",
       REMOTE_USER: request.user,
-      // Without CONTENT_LENGTH, the body ends with its pipe. With it, git 2.39 waits forever for the rest of an aborted
-      // push.
+      // Without CONTENT_LENGTH, the body ends with its pipe. With CONTENT_LENGTH, git 2.39 waits forever for the rest
+      // of an aborted push.
       ...(headers.contentType === undefined ? {} : { CONTENT_TYPE: headers.contentType }),
       ...(headers.contentEncoding === undefined ? {} : { HTTP_CONTENT_ENCODING: headers.contentEncoding }),
       ...(headers.gitProtocol === undefined ? {} : { GIT_PROTOCOL: headers.gitProtocol }),

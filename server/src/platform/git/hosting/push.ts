@@ -29,7 +29,7 @@ export interface PushedBranch {
   actor: Actor;
 }
 
-/** Functions of deployments that a push needs; main passes them. */
+/** Functions of deployments that a push needs. */
 export interface Deployments {
   /** Queues a deployment in every environment that follows the branch, and returns the deployments. */
   pushed(push: PushedBranch): Promise<readonly { id: string; host_label: string }[]>;

@@ -8,7 +8,7 @@ type Needs = Pick<App, "config">;
 
 const timeoutMs = 60_000;
 
-/** Creates the repository if it is missing. Completes an unfinished one. */
+/** Creates the repository if it is missing. Completes an unfinished repository. */
 export async function createRepository(app: Needs, projectId: string): Promise<void> {
   const directory = repositoryDirectory(app, projectId);
   await mkdir(repositoriesDirectory(app), { recursive: true, mode: 0o700 });
