@@ -3,7 +3,7 @@
  * server at the addresses of the pages (decision 0123).
  */
 import { execFile } from "node:child_process";
-import { readdirSync } from "node:fs";
+import { globSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
@@ -17,10 +17,8 @@ const checkout = join(import.meta.dirname, "..");
 const blockTimeoutMs = 280_000;
 
 test("every page with shell blocks is run as printed, or is listed with the reason why not", () => {
-  const pages = ["README.md", ...readdirSync(join(checkout, "docs")).map((name) => `docs/${name}`)];
-  const withShell = pages.filter(
-    (file) => file.endsWith(".md") && readPage(file).sections.some(({ blocks }) => blocks.length > 0),
-  );
+  const pages = globSync(["README.md", "docs/*.md", "docs/agents/*.md"], { cwd: checkout });
+  const withShell = pages.filter((file) => readPage(file).sections.some(({ blocks }) => blocks.length > 0));
   const listed = [...asPrinted.map(({ file }) => file), ...Object.keys(notAsPrinted)];
   expect(listed.toSorted()).toEqual(withShell.toSorted());
 });
